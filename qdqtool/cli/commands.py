@@ -38,9 +38,15 @@ def command_of(
     def decorate(function: Callable[[Out, V], int | None]) -> click.Command:
         def call(out: Out, **given: Any) -> int | None:
             asked = verb(**values_of(verb, given))
-            overwrite = getattr(asked, "overwrite", out.overwrite)
-            refuse_clashes([*asked.named_paths(), *out.named_paths()], overwrite=overwrite)
-            return function(out, asked)
+            paths = [*asked.named_paths(), *out.named_paths()]
+            refuse_clashes(paths, overwrite=getattr(asked, "overwrite", out.overwrite))
+            written = [each.path for each in paths if each.use == "file"]
+            if not written:
+                return function(out, asked)
+            from qdqtool.io.files.atomic import together
+
+            with together(written):
+                return function(out, asked)
 
         call.__name__, call.__doc__ = function.__name__, help_of(verb)
         own = [each.name for each in options_of(verb)]

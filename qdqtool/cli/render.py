@@ -55,6 +55,7 @@ class Out:
     def result(self, payload: Any, render: Callable[[], None]) -> None:
         """The result: ``payload``, or what it returns, as JSON where asked for, with the warnings that were given; else
         ``render()`` prints tables."""
+        text = None
         if self.writes_json:
             payload = payload() if callable(payload) else payload
             payload = {**payload, "warnings": list(dict.fromkeys((*payload.get("warnings", ()), *self.warned)))}
@@ -63,12 +64,19 @@ class Out:
                 from qdqtool.io.files.atomic import write_whole
 
                 write_whole(self.json_out, (text + "\n").encode(), overwrite=self.overwrite)
-            if self.as_json:
-                coding = getattr(sys.stdout, "encoding", None) or "utf-8"
-                say(text if coding.lower() == "utf-8" else _json(payload, ascii_only=True), lines=True)
-                return
-        if not self.quiet:
+        self._settle()
+        if text is not None and self.as_json:
+            coding = getattr(sys.stdout, "encoding", None) or "utf-8"
+            say(text if coding.lower() == "utf-8" else _json(payload, ascii_only=True), lines=True)
+        elif not self.quiet:
             render()
+
+    @staticmethod
+    def _settle() -> None:
+        """Leave the files that were written in place, whatever becomes of what is printed."""
+        outputs = getattr(sys.modules.get("qdqtool.io.files.atomic"), "Outputs", None)
+        if outputs is not None and outputs.current is not None:
+            outputs.current.settle()
 
     def note(self, text: str) -> None:
         """A remark on stderr."""

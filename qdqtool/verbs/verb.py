@@ -89,10 +89,14 @@ def function_of(verb: Callable[P, Verb[R_co]]) -> Callable[P, R_co]:
         )
         read: dict[str, Any] = {name: _read(options.get(name), value) for name, value in kwargs.items()}
         asked: Verb[R_co] = verb(*args, **read)
-        refuse_clashes(asked.named_paths(), overwrite=getattr(asked, "overwrite", False))
+        from qdqtool.io.files.atomic import together
+
+        paths = list(asked.named_paths())
+        refuse_clashes(paths, overwrite=getattr(asked, "overwrite", False))
         told = Warnings(getattr(asked, "warn", None))
         try:
-            return asked.heard(told)
+            with together(each.path for each in paths if each.use == "file"):
+                return asked.heard(told)
         finally:
             for text in told if getattr(asked, "warn", None) is None else ():
                 warnings.warn(text, QdqWarning, stacklevel=2)

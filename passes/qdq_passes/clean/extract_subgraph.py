@@ -13,7 +13,7 @@ from qdq_passes.clean.edit.wrap import remove_unused_functions
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.graph.edit import IR_OF_PLAIN_INITIALIZERS, RUN_SORT
-from qdq_passes.graph.shapes.inference import infer_shapes
+from qdq_passes.graph.shapes.inference import infer_shapes, rank_that_fits
 from qdq_passes.graph.uses import all_nodes, all_values, label
 
 
@@ -40,7 +40,8 @@ class ExtractSubgraph(Pass):
         """Rewire the graph's ends, then drop what no output needs."""
         graph = model.graph
         values = {v.name: v for v in all_values(model) if v.name and v.graph is graph}
-        if any(v.type is None for name in (*self.inputs, *self.outputs) if (v := values.get(name)) is not None):
+        cut = [values[name] for name in (*self.inputs, *self.outputs) if name in values]
+        if any(value.type is None or value.shape is None for value in cut):
             infer_shapes(model)
         starts = [_find(name, values) for name in self.inputs]
         ends = [_find(name, values) for name in self.outputs] or list(graph.outputs)
@@ -51,6 +52,12 @@ class ExtractSubgraph(Pass):
                     where=value.name,
                     hint="run infer-shapes, or cut elsewhere",
                 )
+            if isinstance(value.type, ir.TensorType) and value.shape is None:
+                rank = rank_that_fits(model, value)
+                if rank is None:
+                    hint = "give it a shape with onnx, or cut elsewhere"
+                    raise UsageError("its rank is unknown, an input or output needs one", where=value.name, hint=hint)
+                value.shape = ir.Shape([None] * rank)
         removed = {node: label(node) for node in all_nodes(model)}
         try:
             part = ir.convenience.extract(graph, starts or list(graph.inputs), ends)

@@ -14,8 +14,19 @@ import onnx_ir as ir
 
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.shapes.propagation import SHOWN_BYTES
-from qdq_passes.graph.uses import GraphLike, bodies_of, with_bodies
+from qdq_passes.graph.uses import GraphLike, bodies_of, is_standard, with_bodies
 from qdq_passes.numerics.missing import is_missing
+
+#: Operators whose shape follows from numbers they read → the first of those inputs.
+_SHAPED = {
+    **dict.fromkeys(
+        ("ConstantOfShape", "Range", "BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix"), 0
+    ),
+    **dict.fromkeys(("CenterCropPad", "Col2Im", "Expand", "OneHot", "Pad", "Reshape", "Resize", "Slice", "Split"), 1),
+    **dict.fromkeys(
+        ("SplitToSequence", "Squeeze", "Tile", "TopK", "Unsqueeze", "Upsample", "AffineGrid", "DFT", "STFT"), 1
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,20 @@ class Slot:
             assert tensor is not None
             return tensor
         return cast(ir.Node, self.holder).attributes[self.attribute].as_tensor()
+
+    @property
+    def may_lie_outside(self) -> bool:
+        """Whether the tensor may go into a data file: an initializer, of numbers that inference of shapes does not read."""
+        tensor = self.tensor
+        if self.attribute or tensor.dtype == ir.DataType.STRING:
+            return False
+        if len(tensor.shape) > 1:
+            return True
+        is_small = tensor.dtype == ir.DataType.INT64 and tensor.nbytes <= SHOWN_BYTES
+        readers = cast(ir.Value, self.holder).uses()
+        return not is_small and not any(
+            is_standard(node, *_SHAPED) and i >= _SHAPED[node.op_type] for node, i in readers
+        )
 
     def put(self, tensor: ir.TensorProtocol) -> None:
         """Put ``tensor`` there."""

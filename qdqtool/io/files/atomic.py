@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 from qdq_passes.errors import QdqError, SetupError, UsageError
 
@@ -169,6 +169,9 @@ class HiddenFile:
     def keep_as(self, path: str) -> None:
         """Put the file in its place, replacing what stands there: a link is replaced, never followed."""
         self.sync()
+        outputs = Outputs.current
+        if outputs is not None:
+            outputs.keep(path)
         os.replace(self.path, path)
         is_gone(self.path)
         PUT.append(path)
@@ -182,6 +185,69 @@ class HiddenFile:
         with suppress(OSError):
             os.unlink(self.path)
         is_gone(self.path)
+
+
+class Outputs:
+    """The files that a command was told to write: where it fails, each is as it was before, so that they appear together."""
+
+    #: Those of the command that runs.
+    current: ClassVar[Outputs | None] = None
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = {os.path.abspath(path) for path in paths}
+        #: What was put → the path at which its predecessor is kept, and the lock of that; None where there was none.
+        self._put: dict[str, tuple[str, int | None] | None] = {}
+
+    def keep(self, path: str) -> None:
+        """Keep what stands at ``path``, about to be replaced, where it is one of the files, or data of a model that is."""
+        stems = (os.path.splitext(each)[0] + "." for each in self._paths)
+        is_data = path.endswith(".data") and any(path.startswith(stem) for stem in stems)
+        if path in self._put or not (path in self._paths or is_data):
+            return
+        if not os.path.lexists(path):
+            self._put[path] = None
+            return
+        before = hidden_name(os.path.dirname(path), os.path.basename(path))
+        with suppress(OSError):  # a file system without links: then the new file stays
+            os.link(path, before, follow_symlinks=False)
+            self._put[path] = before, locked(before, os.open(before, os.O_RDONLY)) if CAN_LOCK else None
+
+    def settle(self) -> None:
+        """All are written: nothing is taken back."""
+        for kept in self._put.values():
+            if kept is not None:
+                self._forget(*kept)
+        self._put.clear()
+
+    def take_back(self) -> None:
+        """Put what was there before in place of what was written."""
+        for path, kept in self._put.items():
+            with suppress(OSError):
+                os.unlink(path) if kept is None else os.replace(kept[0], path)
+        self.settle()
+
+    @staticmethod
+    def _forget(path: str, handle: int | None) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        is_gone(path)
+        if handle is not None:
+            os.close(handle)
+
+
+@contextmanager
+def together(paths: Iterable[str]) -> Iterator[None]:
+    """Let the files at ``paths`` appear together: those that the block has put are taken back where it fails."""
+    outer, Outputs.current = Outputs.current, (outputs := Outputs(paths))
+    try:
+        yield
+    except BaseException:
+        outputs.take_back()
+        raise
+    else:
+        outputs.settle()
+    finally:
+        Outputs.current = outer
 
 
 def sync_folder(folder: str) -> None:

@@ -53,13 +53,13 @@ def serialize(model: ir.Model) -> onnx.ModelProto:
         try:
             proto = ir.serde.serialize_model(model)
         except Exception as error:
-            raise ModelError(
-                f"cannot be written ({root_cause(error)[1]})", where=model.graph.name, hint="run check on it"
-            ) from error
+            why = f"cannot be written ({root_cause(error)[1]})"
+            raise ModelError(why, where=model.graph.name, hint="run check on it") from error
     write_into(proto, payloads)
     _in_order(proto.metadata_props, model.metadata_props)
     pairs = list(graph_pairs(proto.graph, model.graph))
     for part, function in zip(proto.functions, model.functions.values(), strict=True):
+        part.domain = function.domain  # the empty one is not left out: onnx's checker wants it
         _in_order(part.metadata_props, function.metadata_props)
         pairs += body_pairs(part.node, function)
         _restore_nodes(part.node, function)
@@ -286,7 +286,7 @@ def _write_data(
                 check_file(tensor)
             else:
                 moving.append(slot)
-        elif outside and not slot.attribute and tensor.dtype != ir.DataType.STRING and nbytes_of(tensor) >= threshold:
+        elif outside and nbytes_of(tensor) >= threshold and slot.may_lie_outside:
             moving.append(slot)
     if not moving:
         return {}, None
@@ -306,9 +306,9 @@ def _write_data(
 
 def _goes_outside(held: list[Slot], external: External) -> bool:
     """Whether tensors that lie in memory go into a data file."""
-    if external == "always" or any(isinstance(slot.tensor, ir.ExternalTensor | StreamedTensor) for slot in held):
-        return True
-    return sum(nbytes_of(slot.tensor) for slot in held if slot.tensor.dtype != ir.DataType.STRING) > INLINE_LIMIT
+    tensors = [slot.tensor for slot in held if slot.tensor.dtype != ir.DataType.STRING]
+    is_outside = any(isinstance(slot.tensor, ir.ExternalTensor | StreamedTensor) for slot in held)
+    return external == "always" or is_outside or sum(map(nbytes_of, tensors)) > INLINE_LIMIT
 
 
 def identity_of(tensor: ir.TensorProtocol) -> object:

@@ -108,7 +108,7 @@ def _write_data(
         for name, model in models.items():
             for slot in slots(model):
                 tensor = slot.tensor
-                if not slot.attribute and tensor.dtype != ir.DataType.STRING and nbytes_of(tensor) >= threshold:
+                if nbytes_of(tensor) >= threshold and slot.may_lie_outside:
                     key = identity_of(tensor)
                     large.append((name, slot, key))
                     if key not in extents:

@@ -116,7 +116,10 @@ def _seen(report: TensorReport, counts: Counts | None) -> TensorRecord:
 def _histogram(counts: Counts) -> Histogram:
     """In few bins: a fine one counts where its middle lies."""
     pieces = counts.pieces()
-    ends = (counts.low, counts.high) if counts.low < counts.high else (counts.low - 0.5, counts.low + 0.5)
+    least = BINS * float(np.spacing(max(abs(counts.low), abs(counts.high))))  # less has no bins between its ends
+    margin = max(0.5, least)
+    is_wide = counts.high - counts.low > least
+    ends = (counts.low, counts.high) if is_wide else (counts.low - margin, counts.low + margin)
     found = np.histogram((pieces.left + pieces.right) / 2, bins=BINS, range=ends, weights=pieces.counts)[0]
     return Histogram(low=counts.low, high=counts.high, counts=tuple(int(count) for count in found))
 

@@ -7,6 +7,7 @@ tensors and moves initializers to the end."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import onnx
 import onnx_ir as ir
@@ -22,6 +23,8 @@ from qdq_passes.graph.shapes.propagation import FAILURES, SHOWN_BYTES, by_onnx
 from qdq_passes.graph.uses import GraphLike, all_graph_likes, all_nodes, constant_array, dtype_of, with_bodies
 from qdq_passes.numerics.missing import is_missing
 
+#: Ranks that are tried.
+LARGEST_RANK = 8
 #: Calls inside one another up to which onnx infers.
 DEEPEST_CALL = 100
 
@@ -231,7 +234,19 @@ def _inferred(model: ir.Model, *, data_propagation: bool) -> ir.Model:
     return ir.from_proto(_inferred_proto(model, data_propagation=data_propagation))
 
 
-def _inferred_proto(model: ir.Model, *, data_propagation: bool) -> onnx.ModelProto:
+def rank_that_fits(model: ir.Model, value: ir.Value) -> int | None:
+    """The only rank of ``value`` with which all that is declared fits together, where its own is unknown; None without one."""
+    before, fits = value.shape, []
+    for rank in range(LARGEST_RANK + 1):
+        value.shape = ir.Shape([None] * rank)
+        with suppress(ModelError):
+            _inferred_proto(model, data_propagation=True, strict=True)
+            fits.append(rank)
+    value.shape = before
+    return fits[0] if len(fits) == 1 else None
+
+
+def _inferred_proto(model: ir.Model, *, data_propagation: bool, strict: bool = False) -> onnx.ModelProto:
     copy = copy_model(model)
     for node in copy.graph:
         if node.op_type == "EPContext":  # what a provider compiled: large, and no text
@@ -249,7 +264,8 @@ def _inferred_proto(model: ir.Model, *, data_propagation: bool) -> onnx.ModelPro
     operators = [(node.domain, node.op_type) for node in all_nodes(copy)]
     try:
         with known_to_onnx(operators):
-            return by_onnx(to_proto(copy, shown_only=True).SerializeToString(), data_propagation=data_propagation)
+            shown = to_proto(copy, shown_only=True).SerializeToString()
+            return by_onnx(shown, data_propagation=data_propagation, strict=strict)
     except FAILURES as error:
         text = " ".join(str(error).split())[:200]
         raise ModelError(
