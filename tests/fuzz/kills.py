@@ -27,6 +27,8 @@ Kind = Literal["kill", "interrupt"]
 HIDDEN = re.compile(r"\..+\.qdqtool-[0-9a-f]{6}-[0-9a-f]{12}\.(tmp|old)")
 #: Seconds after the first hidden file from which a moment is drawn, and that a process takes to begin.
 WRITING, BEGINNING = 0.05, 1.0
+#: Signals of Ctrl-C, of a service that stops, and of a terminal that closes.
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Numbers that no two runs of `deploy` share.
 _SECONDS = re.compile(rb'"(seconds|wall_s)": ?(\{[^}]*\}|[^,}]*)')
 
@@ -104,7 +106,7 @@ def run(count: int, seed: int, kind: Kind, cases: Sequence[Prepared]) -> list[st
     Args:
         count: how many.
         seed: draws the moments.
-        kind: SIGKILL, or SIGINT as of Ctrl-C, now and then twice.
+        kind: SIGKILL, or one of `INTERRUPTS`, now and then twice.
         cases: the commands.
     """
     found = []
@@ -123,9 +125,11 @@ def run(count: int, seed: int, kind: Kind, cases: Sequence[Prepared]) -> list[st
 def _ended(case: Prepared, kind: Kind, rng: random.Random) -> list[str]:
     """What is wrong after the command was killed or interrupted."""
     while_writing, share, twice = rng.random() < 0.5, rng.random(), kind == "interrupt" and rng.random() < 0.2
+    number = signal.SIGKILL if kind == "kill" else rng.choice(INTERRUPTS)
+    share *= rng.random() < 0.5 or not while_writing  # at the instant at which the file is made
     with subprocess.Popen(
         command_line(*case.command), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=lambda: [signal.signal(each, signal.SIG_DFL) for each in INTERRUPTS],
     ) as process:  # fmt: skip
         if kind == "interrupt":
             _wait(process, lambda: _listens(process.pid))
@@ -134,18 +138,20 @@ def _ended(case: Prepared, kind: Kind, rng: random.Random) -> list[str]:
             _wait(process, lambda: any(HIDDEN.fullmatch(path.name) for path in case.work.rglob(".*")))
         time.sleep(share**2 * WRITING if while_writing else share * case.seconds)
         when = f"after {time.monotonic() - start:.3f} s"
-        process.send_signal(signal.SIGKILL if kind == "kill" else signal.SIGINT)
+        process.send_signal(number)
         if twice:
             time.sleep(share**2 * WRITING)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
         try:
             said = process.communicate(timeout=PATIENCE)[1]
         except subprocess.TimeoutExpired:
             process.kill()
             return [f"interrupted {when} it goes on for {PATIENCE:g} s"]
     found = [f"{when}: {text}" for text in case.problems()]
-    if kind == "interrupt" and (process.returncode not in (0, 130) or "Traceback" in said):
+    if kind == "interrupt" and (process.returncode not in (0, 128 + number) or "Traceback" in said):
         found.append(f"interrupted {when} it exits {process.returncode}: {said[-300:]}")
+    if kind == "interrupt" and (left := [path.name for path in case.work.rglob(".*") if HIDDEN.fullmatch(path.name)]):
+        found.append(f"interrupted {when} it leaves {', '.join(left)}")
     return found
 
 
@@ -155,9 +161,9 @@ def _wait(process: subprocess.Popen[str], until: Callable[[], bool]) -> None:
 
 
 def _listens(pid: int) -> bool:
-    """Whether the process has come to our first line, which hears SIGTERM as well; the interpreter hears SIGINT before."""
+    """Whether the process has come to our first line, which hears SIGHUP last; the interpreter hears SIGINT before."""
     caught = re.findall(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
-    return bool(int(caught[0], 16) >> (signal.SIGTERM - 1) & 1)
+    return bool(int(caught[0], 16) >> (signal.SIGHUP - 1) & 1)
 
 
 def _hashes(folder: Path) -> dict[str, str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -26,6 +27,11 @@ _NUMBERS = {T.FLOAT: "f4", T.INT64: "i8", T.INT32: "i4", T.INT8: "i1", T.UINT8: 
 INTEGERS = (0, 1, -1, 2, 3, 7, 16, 63, 64, 65, 255, -128, 2**31 - 1, -(2**31), 2**31, 2**32, 2**62, 2**63 - 1, -(2**63))
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 1e-45, 1e-30, 3e38, float("inf"), float("-inf"), float("nan"))
 TEXTS = ("", "\x1b[2J\x1b]0;owned\x07", "../../escape", "a/b", "ü\u202e", "n" * 3000, "\n", "{}", "*", "NaN", "-1")
+#: Names of dimensions: some are arithmetic, some look like it and take forever where they are computed.
+DIMENSIONS = (
+    "N", "batch", "2*N", "N-1", "?", "", "N // 2", "(N + 3)*M//4", "N % 8", "9**9**9**9", "(" * 200 + "N" + ")" * 200, "9" * 5000,
+    "N//0", "N*" * 500 + "N", "+".join(f"(a{i} + b)*c{i}" for i in range(99)), f"{2**62}*N", "floor(" * 99, "a) + (b", "-" * 999,
+)  # fmt: skip
 #: Values of attributes that are no number.
 WORDS = ("linear", "cubic", "nearest", "SAME_UPPER", "VALID", "edge", "wrap", "none", "tanh", "DCR")
 #: Operators that make much of little, and the attribute by which they do.
@@ -41,7 +47,9 @@ def mutated(data: bytes, seeds: Sequence[str], other: bytes) -> bytes:
     to_bytes: list[Rng] = []
     for seed in seeds:
         rng = Rng(seed)
-        kind = rng.choices((to_bytes.append, partial(_field, model), partial(_damage, model)), (1, 3, 6))[0]
+        kind = rng.choices(
+            (to_bytes.append, partial(_field, model), partial(_damage, model), partial(_call, model)), (2, 6, 12, 1)
+        )[0]
         with contextlib.suppress(
             ValueError
         ):  # a number that a field does not hold, a text that is no UTF-8, bytes that are no numbers
@@ -168,11 +176,30 @@ def _attribute(graph: onnx.GraphProto, node: onnx.NodeProto, rng: Rng) -> None:
     node.attribute.append(helper.make_attribute(name, value))
 
 
+def _call(model: onnx.ModelProto, rng: Rng) -> None:
+    """A call of a function that calls the one before it, once or twice, as do those; some call themselves, or nobody's function."""
+    domain, count, times = rng.choice(("made", "", "ai.onnx")), rng.choice((1, 3, 9, 99, 400)), rng.choice((1, 1, 2))
+    for number in range(count):
+        inner = f"F{number - 1 if rng.random() < 0.999 else rng.randrange(count)}"
+        names = ["a", *(f"t{i}" for i in range(1, times if number else 1))]
+        nodes = [helper.make_node(inner, [a], [b], domain=domain) for a, b in itertools.pairwise(names)]
+        nodes.append(helper.make_node(inner if number else "Relu", names[-1:], ["b"], domain=domain if number else ""))
+        opsets = [helper.make_opsetid(each, 21) for each in {"", domain}]
+        model.functions.append(helper.make_function(domain, f"F{number}", ["a"], ["b"], nodes, opsets))
+    if domain:
+        model.opset_import.append(helper.make_opsetid(domain, 21))
+    node = rng.choice(list(model.graph.node) or [onnx.NodeProto()])
+    if node.input:
+        call = helper.make_node(f"F{count - 1}", node.input[:1], ["made"], domain=domain)
+        model.graph.node.insert(list(model.graph.node).index(node), call)
+        node.input[0] = "made"
+
+
 def _dims(graph: onnx.GraphProto, node: onnx.NodeProto, rng: Rng) -> None:
     infos = [] if isinstance(graph, onnx.FunctionProto) else [*graph.input, *graph.output, *graph.value_info]
     if infos:
         dims = rng.choice(infos).type.tensor_type.shape.dim
-        at, name = rng.randrange(len(dims) + 1), rng.choice(("N", "batch", "2*N", "N-1", "?", ""))
+        at, name = rng.randrange(len(dims) + 1), rng.choice(DIMENSIONS)
         if rng.random() < 0.25:
             del dims[at : at + 1]
         else:
