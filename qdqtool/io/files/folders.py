@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from qdq_passes.errors import ModelError, UsageError
 
 from qdqtool.io.files.atomic import PUT, folder_for, refuse_existing, sync_folder, writing
-from qdqtool.io.files.stale import CAN_LOCK, OLD, TMP, hidden_name, is_gone, locked, remove_stale
+from qdqtool.io.files.stale import CAN_LOCK, OLD, hidden_name, is_gone, locked, remove_stale
 
 
 def files_left(folder: str, listing: str, listed: Callable[[str], Iterable[str]], *, overwrite: bool) -> frozenset[str]:
@@ -128,9 +128,10 @@ def whole_folder(path: str) -> Iterator[str]:
 
 
 @contextmanager
-def one_writer(folder: str) -> Iterator[None]:
-    """Make ``folder``, and let no other run write into it while the block runs: it waits."""
-    with folder_for(os.path.join(folder, TMP)) as made, _locking(made):
+def one_writer(listing: str) -> Iterator[None]:
+    """Make the folder of the file ``listing``, and let no other run write into it while the block runs: it waits."""
+    refuse_existing(listing, overwrite=True)
+    with folder_for(listing) as folder, _locking(folder):
         yield
 
 

@@ -286,7 +286,7 @@ def _write_data(
                 check_file(tensor)
             else:
                 moving.append(slot)
-        elif outside and nbytes_of(tensor) >= threshold and slot.may_lie_outside:
+        elif outside and slot.may_lie_outside and nbytes_of(tensor) >= threshold:
             moving.append(slot)
     if not moving:
         return {}, None

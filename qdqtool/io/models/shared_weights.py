@@ -108,7 +108,7 @@ def _write_data(
         for name, model in models.items():
             for slot in slots(model):
                 tensor = slot.tensor
-                if nbytes_of(tensor) >= threshold and slot.may_lie_outside:
+                if slot.may_lie_outside and nbytes_of(tensor) >= threshold:
                     key = identity_of(tensor)
                     large.append((name, slot, key))
                     if key not in extents:

@@ -127,7 +127,7 @@ def folder_of(
     """
     made: list[str] = []
     try:
-        with one_writer(folder):
+        with one_writer(os.path.join(folder, MANIFEST)):
             old |= refuse_folder(folder, overwrite=bool(old))  # another run may have written meanwhile
             graphs, files, weights = _written(folder, old, profile, source, beside, cut, made)
     except BaseException:

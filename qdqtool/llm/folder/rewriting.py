@@ -71,7 +71,7 @@ def write_graphs(
     rest = [name for name in manifest.files if name not in graphs | weights | {SPECIALIZATIONS}]
     made = [*graphs, SPECIALIZATIONS, MANIFEST, *rest]
     try:
-        with one_writer(target):
+        with one_writer(os.path.join(target, MANIFEST)):
             old |= refuse_folder(target, overwrite=bool(old))  # another run may have written meanwhile
             saved = save_shared(models, target, provenance=provenance or {})
             known = {os.path.relpath(path, target): digest for path, digest in saved.items()}

@@ -102,7 +102,7 @@ def test_what_a_fork_inherits_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_one_run_at_a_time_writes_into_a_folder(tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
     folder = tmp_path / "d"
-    with folders.one_writer(str(folder)):
+    with folders.one_writer(str(folder / "list")):
         other = os.open(folder, os.O_RDONLY)
         with pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
