@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from qdq_passes.errors import UsageError
 
 import qdqtool
+from qdqtool.io.files import folders
 from qdqtool.llm.plan.buckets import padding_of
 from qdqtool.llm.plan.specializations import Specialization, crossed
 from qdqtool.verbs.split import split
@@ -194,3 +197,25 @@ def test_namings_are_listed() -> None:
     assert "past: past_{part}.{layer}" in text
     assert "layout: in-place" in text
     told(cli("list", "namings", "nothing", code=2).error)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_another_run_that_wrote_meanwhile(
+    overwrite: bool, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One version is left: that of the other run, or with --overwrite this one's, without files of the other."""
+    folder, other = tmp_path / "split", tmp_path / "other"
+    cli("split", tiny, "-o", other, "--prefill", "8", "--context", "16")
+    if overwrite:
+        cli("split", tiny, "-o", folder, *SHAPE)
+
+    def late(listing: str) -> AbstractContextManager[None]:
+        shutil.copytree(other, folder, dirs_exist_ok=True)
+        return folders.one_writer(listing)
+
+    monkeypatch.setattr("qdqtool.llm.folder.folders.one_writer", late)
+    done = cli("split", tiny, "-o", folder, *SHAPE, *["--overwrite"] * overwrite, code=0 if overwrite else 2)
+    graphs = {path.stem for path in folder.glob("*.onnx")}
+    assert ("exists" in done.err, graphs & {"prefill_b1_s4_c16", "prefill_b1_s8_c16"}) == (
+        not overwrite, {f"prefill_b1_s{4 if overwrite else 8}_c16"}
+    )  # fmt: skip
