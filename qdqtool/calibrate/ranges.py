@@ -9,6 +9,7 @@ from typing import Any
 
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, QdqError, UsageError
+from qdq_passes.numerics.documents import sha256_in, typed
 from qdq_passes.numerics.histogram import Histogram
 
 from qdqtool.calibrate.observer import Observer, Option, Range, State, checked_options, counts, observers
@@ -77,14 +78,14 @@ class Ranges(Warned):
             tensors: dict[str, Any] = data["tensors"]
             return cls(
                 method=str(data["method"]),
-                samples=int(data["samples"]),
+                samples=typed(int, data["samples"], "samples"),
                 tensors={name: _range(t) for name, t in tensors.items()},
                 options=dict(data.get("options", {})),
                 states={name: dict(t["state"]) for name, t in tensors.items() if "state" in t},
                 statistics={name: dict(t[HISTOGRAM]) for name, t in tensors.items() if HISTOGRAM in t},
                 unobserved=tuple(data.get("unobserved", ())),
-                model_sha256=str(data.get("model_sha256", "")),
-                data_sha256=str(data.get("data_sha256", "")),
+                model_sha256=sha256_in(data.get("model_sha256"), "model_sha256"),
+                data_sha256=sha256_in(data.get("data_sha256"), "data_sha256"),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             what = (

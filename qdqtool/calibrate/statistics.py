@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.documents import sha256_in, typed
 from qdq_passes.numerics.moments import LayerStatistics, merged
 
 from qdqtool.io.feeds.array_store import ArrayFile, ArrayWriter, hash_of, writing_arrays
@@ -20,6 +22,7 @@ from qdqtool.io.feeds.hashes import join
 from qdqtool.io.files.artifacts import sha256_of_json
 
 KIND, VERSION = "statistics", 1
+_FIELDS = {field.name for field in fields(LayerStatistics)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +72,10 @@ class Statistics:
         try:
             about = file.about
             return cls(
-                layers=_StoredLayers(file, about["layers"]),
-                samples=int(about["samples"]),
-                model_sha256=str(about["model_sha256"]),
-                data_sha256=str(about["data_sha256"]),
+                layers=_StoredLayers(file, typed(dict[str, Mapping[str, str | int]], about["layers"], "layers")),
+                samples=typed(int, about["samples"], "samples"),
+                model_sha256=sha256_in(about["model_sha256"], "model_sha256"),
+                data_sha256=sha256_in(about["data_sha256"], "data_sha256"),
                 sha256=sha256_of_json(about["layers"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -179,11 +182,14 @@ class _StoredLayers(Mapping[str, LayerStatistics]):
     def __init__(self, file: ArrayFile, entries: Mapping[str, Mapping[str, Any]]) -> None:
         self._file, self._entries = file, {name: dict(entry) for name, entry in entries.items()}
         self._last: tuple[str, LayerStatistics] | None = None
+        for entry in self._entries.values():
+            if not {"count"} <= set(entry) <= _FIELDS or not isinstance(entry["count"], int):
+                raise ValueError("a layer has no count, or an unknown field")
 
     def __getitem__(self, layer: str) -> LayerStatistics:
         entry = self._entries[layer]
         if self._last is None or self._last[0] != layer:
-            arrays: dict[str, Any] = {f: self._file.read(str(name)) for f, name in entry.items() if f != "count"}
+            arrays: dict[str, Any] = {f: self._file.numbers(str(name)) for f, name in entry.items() if f != "count"}
             self._last = layer, LayerStatistics(count=int(entry["count"]), **arrays)
         return self._last[1]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Mapping
 from enum import Enum
 
 import numpy as np
 from qdq_passes.errors import UnsupportedError, UsageError
-from qdq_passes.numerics.documents import json_of
+from qdq_passes.numerics.documents import json_of, literal_of
 from qdq_passes.numerics.encoding import parse_dtype
 from qdq_passes.numerics.override import Override
 from qdq_passes.select.globs import literal
@@ -60,8 +59,8 @@ def structured(value: object) -> object:
     except ValueError:
         pass
     try:
-        return ast.literal_eval(value)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return literal_of(value)
+    except ValueError:
         return value
 
 

@@ -6,13 +6,13 @@ TorchScript exports in node names such as ``/model/layers.0/self_attn/q_proj/Mat
 
 from __future__ import annotations
 
-import ast
 import re
 
 import onnx_ir as ir
 
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.uses import GraphLike, all_nodes, graph_likes, is_standard, label
+from qdq_passes.numerics.documents import literal_of
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ def scope_of(node: ir.Node) -> str:
 def _from_name_scopes(text: str) -> str:
     """``"['', 'model', 'model.layers.0', 'linear']"`` → ``model.layers.0``; the last entry is the operator itself."""
     try:
-        entries = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        entries = literal_of(text)
+    except ValueError:
         return ""
     if not isinstance(entries, list) or not all(isinstance(e, str) for e in entries):
         return ""

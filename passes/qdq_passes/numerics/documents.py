@@ -4,6 +4,7 @@ Whatever is wrong is a ValueError of one line: the border that knows the file ma
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import math
@@ -20,6 +21,9 @@ T = TypeVar("T")
 
 #: Nesting that no file of ours comes near; for a key of so many parts `tomllib` takes quadratic time.
 DEEPEST = 64
+#: Characters of a Python literal.
+LONGEST_LITERAL = 1 << 16
+_SHA256 = re.compile("[0-9a-f]{64}")
 _DEEP_KEY = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
 #: Half of a pair of surrogates, as it is or as JSON writes it: no file can hold it, as text.
 _HALF = re.compile("\\\\u[dD][89a-fA-F]|[\ud800-\udfff]")
@@ -35,7 +39,7 @@ def json_of(text: str | bytes) -> Any:
     try:
         text = text if isinstance(text, str) else text.decode()
         found = json.loads(text, parse_constant=_refuse, parse_int=_whole, parse_float=_finite, object_pairs_hook=_once)
-        _look_through(found)
+        look_through(found)
         if _HALF.search(text):
             json.dumps(found, ensure_ascii=False).encode()
     except RecursionError:
@@ -55,7 +59,7 @@ def toml_of(text: str) -> dict[str, Any]:
         if _DEEP_KEY.search(text):
             raise RecursionError
         found = tomllib.loads(text)
-        _look_through(found)
+        look_through(found)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
@@ -63,6 +67,33 @@ def toml_of(text: str) -> dict[str, Any]:
     except ValueError:
         raise ValueError("a whole number is beyond 64 bits") from None
     return found
+
+
+def literal_of(text: str) -> Any:
+    """The Python literal in ``text``: numbers, texts, lists and so on, as exporters write into metadata.
+
+    Raises:
+        ValueError: it is none, or too long.
+    """
+    if len(text) > LONGEST_LITERAL:
+        raise ValueError(f"a literal of {len(text)} characters")
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError(f"is no Python literal: {error}") from error
+
+
+def sha256_in(value: object, at: str) -> str:
+    """``value``, the hex SHA-256 that stands ``at`` a place of a document; "" of nothing.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if value in (None, ""):
+        return ""
+    if not isinstance(value, str) or not _SHA256.fullmatch(value):
+        raise ValueError(f"{at} is {str(value)[:40]!r}, expected 64 hex digits")
+    return value
 
 
 def typed(wanted: type[T], value: object, at: str = "", *, strict: bool = False) -> T:
@@ -147,12 +178,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _look_through(document: Any) -> None:
+def look_through(document: Any) -> None:
     """Refuse what nests too deeply (RecursionError), and whole numbers that no 64 bits hold (ValueError)."""
     level = [document]
     for _ in range(DEEPEST):
         if any(isinstance(item, int) and not -(2**63) <= item < 2**64 for item in level):
-            raise ValueError
+            raise ValueError("a whole number is beyond 64 bits")
         containers = [item for item in level if isinstance(item, dict | list)]
         level = [part for item in containers for part in (item.values() if isinstance(item, dict) else item)]
         if not level:

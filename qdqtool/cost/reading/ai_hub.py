@@ -8,12 +8,14 @@ The least time to the first token is that of one chunk of the prompt; the larges
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError
+from qdq_passes.numerics.documents import look_through
 
 from qdqtool.cost.reading.sources import Json, Source, mapping
 from qdqtool.cost.rows import Row
@@ -21,7 +23,9 @@ from qdqtool.cost.rows import Row
 NAME = "AI Hub's perf.yaml"
 #: Safe, both. libyaml's, where PyYAML was built with it: twenty times faster.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_DEEPEST = 32
+_DEEPEST, _MOST_EVENTS = 32, 1_000_000
+#: A number of so many characters takes quadratic time.
+_LONG_NUMBER = re.compile("[-+0-9._:xa-fA-F]{65,}")
 #: Tokens of a chunk of a prompt: what AI Hub exports language models with.
 _CHUNK = 128
 #: Runtimes of 2024, by their later names.
@@ -64,17 +68,27 @@ def read(source: Source) -> list[Row] | None:
 def _document(source: Source) -> Json:
     """The YAML document: plain values, neither deep nor shared, so that a small file stays small."""
     try:
-        depth = 0
+        depth = count = 0
         for event in yaml.parse(source.text, Loader=_LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEEPEST:
                 raise ValueError("nested too deeply")
+            if (count := count + 1) > _MOST_EVENTS:
+                raise ValueError(f"more than {_MOST_EVENTS:,} values")
+            if isinstance(event, yaml.ScalarEvent) and _is_refused(event.value):
+                raise ValueError(f"{event.value[:20]!r} is not read: a number of too many digits, or a merge")
             if getattr(event, "anchor", None) or getattr(event, "tag", None):
                 raise ValueError("anchors and tags are not read")
-        return yaml.load(source.text, Loader=_LOADER)  # type: ignore[no-any-return]
+        found: Json = yaml.load(source.text, Loader=_LOADER)
+        look_through(found)
+        return found
     except (yaml.YAMLError, ValueError, OverflowError, LookupError) as error:
         said = " ".join(str(error).split())
         raise ModelError(f"is no YAML as it is read ({said})", where=source.path, hint="write it again") from error
+
+
+def _is_refused(scalar: str) -> bool:
+    return scalar == "<<" or _LONG_NUMBER.fullmatch(scalar) is not None
 
 
 def _entries(document: Mapping[str, Json]) -> Iterator[Entry]:
@@ -93,7 +107,7 @@ def _entries(document: Mapping[str, Json]) -> Iterator[Entry]:
             for runtime, job in metric.items():
                 if {"inference_time", "llm_metrics"} & set(mapping(job)):
                     precision = str(mapping(job).get("precision") or "")
-                    yield Entry(str(model.get("name") or ""), precision, device, chip, runtime, job)
+                    yield Entry(str(model.get("name") or ""), precision, device, chip, str(runtime), job)
 
 
 def _elsewhere(details: Mapping[str, Json]) -> int:

@@ -7,6 +7,7 @@ import io
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TypeAlias
@@ -17,8 +18,10 @@ from qdq_passes.numerics.documents import json_of
 
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
 
-_AMOUNT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S.*)?")
+_AMOUNT = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S.*)?")
 _BAR = re.compile(r"^ *\|", re.MULTILINE)
+#: Rows and columns of a table.
+MOST_ROWS, MOST_COLUMNS = 100_000, 1000
 #: Unit of a row and factor to it, by the unit as people write it.
 _UNITS = {
     **dict.fromkeys(("s", "sec", "seconds"), ("ms", 1e3)),
@@ -104,6 +107,8 @@ class Source:
             if isinstance(document, Mapping):
                 document = document.get("rows", [document])
             items = document if isinstance(document, list) else []
+            if len(items) > MOST_ROWS:
+                raise self.bad("the document", f"{len(items):,} rows, more than {MOST_ROWS:,}", hint="divide the file")
             return tuple(
                 Record(f"row {number}", number, {key.strip().lower(): value for key, value in item.items()})
                 for number, item in enumerate(items, 1)
@@ -119,7 +124,10 @@ class Source:
         """
         lines = list(_markdown(text) if _BAR.search(text) else self._csv(text))
         header = [name.strip().lower() for name in lines[0][1]] if lines else []
-        if twice := next((name for name in header if name and header.count(name) > 1), ""):
+        if len(lines) > MOST_ROWS or len(header) > MOST_COLUMNS:
+            said = f"{len(lines):,} rows of {len(header):,} columns, more than {MOST_ROWS:,} of {MOST_COLUMNS:,}"
+            raise self.bad("the table", said, hint="divide the file")
+        if twice := next((name for name, count in Counter(header).items() if name and count > 1), ""):
             raise self.bad(f"line {lines[0][0] + skipped}", f"the column {twice!r} stands twice")
         for number, (line, cells) in enumerate((item for item in lines[1:] if item[1] != lines[0][1]), 1):
             if len(cells) > len(header):

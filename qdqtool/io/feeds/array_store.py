@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
-from qdq_passes.numerics.documents import json_of
+from qdq_passes.numerics.documents import json_of, typed
 
 from qdqtool.io.files.artifacts import canonical_json
 from qdqtool.io.files.atomic import whole_file, write_whole
+from qdqtool.io.files.npy import BROKEN, array_in
 
 #: Member that says what the others are.
 ABOUT = "about"
@@ -87,12 +88,13 @@ class ArrayFile:
         if not os.path.isfile(self._path):
             raise UsageError("no such file", where=self._path)
         try:
-            self.about: dict[str, Any] = json_of(bytes(self.read(ABOUT)))
+            self.about = typed(dict[str, Any], json_of(bytes(self.read(ABOUT))))
+            version = typed(int, self.about.get("version", 0), "version")
         except ValueError as error:
             raise self._broken(error) from error
         if self.about.get("kind") != kind:
             raise ModelError(f"holds {self.about.get('kind')!r}, not {kind}", where=self._path)
-        if int(self.about.get("version", 0)) > max_version:
+        if version > max_version:
             raise ModelError("is of a newer version", where=self._path, hint="update qdqtool")
 
     def read(self, name: str) -> Array:
@@ -102,10 +104,19 @@ class ArrayFile:
             ModelError: it is missing or broken.
         """
         try:
-            with zipfile.ZipFile(self._path) as file, file.open(f"{name}.npy") as member:
-                found: Array = np.lib.format.read_array(member, allow_pickle=False)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            return array_in(self._path, name)
+        except BROKEN as error:
             raise self._broken(error) from error
+
+    def numbers(self, name: str) -> Array:
+        """The array ``name``, of finite numbers.
+
+        Raises:
+            ModelError: as `read`, or it holds something else.
+        """
+        found = self.read(name)
+        if found.dtype.kind not in "fiu" or not np.isfinite(found).all():
+            raise self._broken(ValueError(f"{name} holds no finite numbers"))
         return found
 
     def _broken(self, error: Exception) -> ModelError:

@@ -43,7 +43,9 @@ TEXT_SUFFIXES = frozenset({".txt", ".md", ".text"})
 #: Texts inside another format.
 _RECORD_SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
 #: Random data as `--data`, and what is said of it.
-RANDOM = re.compile(r"random:(?P<count>\d+)(?::(?P<seed>\d+))?")
+RANDOM = re.compile(r"random:(?P<count>[0-9]{1,9})(?::(?P<seed>[0-9]{1,18}))?")
+#: Samples from which their number is said: a file of a few bytes may hold so many.
+MANY = 1_000_000
 RANDOM_WARNING = "random data: ranges and figures say nothing about accuracy"
 _PYTHON = re.compile(r"[^:]+:[A-Za-z_]\w*")
 
@@ -196,6 +198,8 @@ def open_feeds(
         return Feeds(spec._source, inputs, samples=taken, warnings=spec.warnings, extras=extras, opening=opening)
     warnings = Warnings()
     source = _source(spec, inputs, warnings, seed, image or ImageOptions(), extras=extras)
+    if samples is None and source.count is not None and source.count >= MANY:
+        warnings(f"the data hold {source.count:,} samples: take the first with --samples N")
     opening = None if extras else _opening(spec, samples, seed, image)
     if part is not None:
         opening = None if opening is None else replace(opening, part=part)
@@ -227,9 +231,9 @@ def _source(
         warn(RANDOM_WARNING)
         return random_feeds(int(drawn["count"]), int(drawn["seed"] or seed), inputs)
     path = Path(text)
-    if path.is_dir():
+    if os.path.isdir(text):  # not of `path`: that raises where a name is too long
         return _folder(path, inputs, warn, image, extras=extras)
-    if path.is_file():
+    if os.path.isfile(text):
         return _file(path, inputs, warn, extras=extras)
     if _PYTHON.fullmatch(text):
         return python_feeds(text)

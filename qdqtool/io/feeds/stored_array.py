@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import lzma
-import math
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.lib import format as npy
-from qdq_passes.core import budget
+from numpy.lib.format import MAGIC_PREFIX
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics.arrays import Array
 
+from qdqtool.io.files.npy import BROKEN, demand, read_array, read_header, read_member
 from qdqtool.io.files.read import refuse_special
 
 #: Bytes up to which an array is read at once.
 HELD = 1 << 22
-_BROKEN = (
-    OSError, ValueError, TypeError, KeyError, EOFError, OverflowError, RuntimeError,
-    zipfile.BadZipFile, zlib.error, lzma.LZMAError,
-)  # fmt: skip
 
 
 class StoredArray:
@@ -57,8 +50,8 @@ class StoredArray:
         for size in self.shape[1:]:
             row *= size
         with reading(self._path), _opened(self._path, self._member) as file:
-            _header(file)
-            _demand(self._path, rows * row)
+            read_header(file)
+            demand(self._path, rows * row)
             for _ in range(count):
                 data = file.read(rows * row)
                 if len(data) < rows * row:
@@ -75,30 +68,24 @@ def arrays_in(path: Path) -> dict[str, Array | StoredArray]:
     with reading(path):
         if not zipfile.is_zipfile(path):
             with open(path, "rb") as file:
-                return {"data": _stored(path, None, file) or _whole(path, file)}
+                if (stored := _stored(path, None, file)) is not None:
+                    return {"data": stored}
+                file.seek(0)
+                return {"data": read_array(path, file)}
+        found: dict[str, Array | StoredArray] = {}
+        held = 0
         with zipfile.ZipFile(path) as archive:  # once, not for each of its members
-            return {name.removesuffix(".npy"): _member(path, archive, name) for name in archive.namelist()}
-
-
-def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Array | StoredArray:
-    with archive.open(name) as file:
-        is_array = file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX
-    with archive.open(name) as file:
-        if is_array:
-            return _stored(path, name, file) or _whole(path, file)
-        _demand(path, archive.getinfo(name).file_size)
-        return np.frombuffer(file.read(), np.uint8)
-
-
-def _whole(path: Path, file: IO[bytes]) -> Array:
-    file.seek(0)
-    found: Array = npy.read_array(file, allow_pickle=False)
-    return found
-
-
-def _demand(path: Path, size: int) -> None:
-    """Refuse what would be held at once of the file, unless the file itself is of that size."""
-    budget.demand(size, "an array in it, read at once,", where=str(path), least=budget.LEAST + 8 * path.stat().st_size)
+            for name in archive.namelist():
+                key = name.removesuffix(".npy")
+                with archive.open(name) as member:
+                    stored = _stored(path, name, member)
+                if stored is None:
+                    demand(path, held + archive.getinfo(name).file_size)
+                    found[key] = whole = read_member(path, archive, name)
+                    held += whole.nbytes
+                else:
+                    found[key] = stored
+        return found
 
 
 @contextmanager
@@ -111,21 +98,19 @@ def reading(path: Path) -> Iterator[None]:
     refuse_special(path)
     try:
         yield
-    except _BROKEN as error:
+    except BROKEN as error:
         raise ModelError(f"cannot be read as .npz: {error}", where=str(path)) from error
 
 
 def _stored(path: Path, member: str | None, file: IO[bytes]) -> StoredArray | None:
     """The array as one that stays in the file; None where it must be read at once: small, or its rows do not lie together."""
-    header = _header(file)
-    if header is None:
+    if file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
         return None
-    shape, fortran_order, dtype = header
-    size = dtype.itemsize * math.prod(shape)
-    if size <= HELD or not shape or dtype.hasobject or (fortran_order and len(shape) > 1):
-        _demand(path, size)
+    file.seek(0)
+    header = read_header(file)
+    if header.size <= HELD or not header.shape or (header.by_columns and len(header.shape) > 1):
         return None
-    return StoredArray(path, member, shape, dtype)
+    return StoredArray(path, member, header.shape, header.dtype)
 
 
 @contextmanager
@@ -135,10 +120,3 @@ def _opened(path: Path, member: str | None) -> Iterator[IO[bytes]]:
             yield stack.enter_context(open(path, "rb"))
         else:
             yield stack.enter_context(stack.enter_context(zipfile.ZipFile(path)).open(member))
-
-
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]] | None:
-    """(shape, whether columns lie together, type) of the array that ``file`` holds; None for versions with named fields."""
-    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-    read = readers.get(npy.read_magic(file))
-    return None if read is None else read(file)

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import os
 import re
-import zipfile
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, UsageError
 
+from qdqtool.io.files.npy import BROKEN, array_in, keys_of
 from qdqtool.io.files.read import refuse_special
 
 #: Files with their type and shape in them, and files of bytes alone.
@@ -53,12 +52,8 @@ class Dump:
             if self.path.lower().endswith(BYTES):
                 with open(self.path, "rb") as file:
                     return file.read()
-            loaded = np.load(self.path, allow_pickle=False)
-            if self.key is None:
-                return np.asarray(loaded)
-            with loaded:
-                return np.asarray(loaded[self.key])
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            return array_in(self.path, self.key)
+        except BROKEN as error:
             raise ModelError(f"cannot be read: {error}", where=self.path) from error
 
 
@@ -119,7 +114,6 @@ def _of_file(path: str, prefix: str) -> list[Dump]:
     if not path.lower().endswith(".npz"):
         return [Dump(prefix + os.path.splitext(os.path.basename(path))[0], path)]
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return [Dump(key, path, key) for key in sorted(stored.files)]
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        return [Dump(key, path, key) for key in keys_of(path)]
+    except BROKEN as error:
         raise ModelError(f"cannot be read: {error}", where=path) from error

@@ -24,7 +24,7 @@ from typing import Any
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Pass
 from qdq_passes.errors import UsageError
-from qdq_passes.numerics.documents import toml_of
+from qdq_passes.numerics.documents import sha256_in, toml_of
 from qdq_passes.pipeline.option_types import plain_value
 from qdq_passes.pipeline.text import is_default, make_pass, parse_passes
 
@@ -32,7 +32,7 @@ from qdqtool.io.files.atomic import refuse_unwritable, write_whole
 from qdqtool.io.files.read import read_text
 
 #: A table of an edit script; pipeline text has none.
-_TABLE = re.compile(r"^\s*\[\[?\s*pass\s*\]", re.MULTILINE)
+_TABLE = re.compile(r"^[ \t]*\[\[?[ \t]*pass[ \t]*\]", re.MULTILINE)
 _HEAD = "# Edits of a model, in order; `qdqtool opt MODEL -o OUTPUT -p @THIS_FILE` does them again.\n"
 
 
@@ -116,8 +116,8 @@ def _from_toml(text: str, name: str) -> Script:
     return Script(
         passes=tuple(passes),
         inputs=_inputs(data.get("inputs", {}), name),
-        source_sha256=str(data.get("source_sha256", "")),
-        result_sha256=str(data.get("result_sha256", "")),
+        source_sha256=_hash(data, "source_sha256", name),
+        result_sha256=_hash(data, "result_sha256", name),
         options=chosen,
     )
 
@@ -144,8 +144,15 @@ def _inputs(table: Any, name: str) -> dict[str, ScriptInput]:
         if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
             raise UsageError(f"inputs.{key} names no file", where=name, hint=f'write {key} = "{key}.json"')
         file = os.path.join(os.path.dirname(name), entry["file"])
-        found[key] = ScriptInput(file=file, sha256=str(entry.get("sha256", "")))
+        found[key] = ScriptInput(file=file, sha256=_hash(entry, "sha256", name))
     return found
+
+
+def _hash(table: Mapping[str, Any], key: str, name: str) -> str:
+    try:
+        return sha256_in(table.get(key), key)
+    except ValueError as error:
+        raise UsageError(str(error), where=name, hint=f"leave {key} out") from error
 
 
 def refuse_append(path: str, source_sha256: str, inputs: NamedInputs) -> None:

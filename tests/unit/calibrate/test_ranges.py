@@ -206,8 +206,10 @@ def test_the_file_is_exact(tmp_path: Path) -> None:
     "text",
     ['{"format": "qdqtool.ranges", "version": 1}', '{"format": "other", "version": 1}',
      '{"format": "qdqtool.ranges", "version": 2}',
-     '{"format": "qdqtool.ranges", "version": 1, "method": "minmax", "samples": 1, "tensors": {"x": {"low": 2, "high": 1}}}'],
-    ids=["no tensors", "another kind", "newer version", "low above high"],
+     '{"format": "qdqtool.ranges", "version": 1, "method": "minmax", "samples": 1, "tensors": {"x": {"low": 2, "high": 1}}}',
+     '{"format": "qdqtool.ranges", "version": 1, "method": "minmax", "samples": 1, "tensors": {}, "data_sha256": "zz"}',
+     '{"format": "qdqtool.ranges", "version": 1, "method": "minmax", "samples": "1", "tensors": {}}'],
+    ids=["no tensors", "another kind", "newer version", "low above high", "no hash", "no number"],
 )  # fmt: skip
 def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "R.json").write_text(text)

@@ -225,6 +225,14 @@ def test_what_is_missing_is_taken_from_the_caller(tmp_path: Path) -> None:
         ("performance_metrics: &a [*a]", "anchors and tags are not read"),
         ("performance_metrics: " + "[" * 99, "nested too deeply"),
         ("performance_metrics: {", "is no YAML"),
+        (f"performance_metrics: 0x{'f' * 4000}", "'0xffffffffffffffffff' is not read: a number of too many digits"),
+        (f"performance_metrics: 1{':1' * 4000}", "a number of too many digits"),
+        (f"performance_metrics: {2**64}", "a whole number is beyond 64 bits"),
+        ("performance_metrics: {<<: {a: 1}}", "'<<' is not read"),
+        ("models: [{performance_metrics: [{1: {inference_time: no}}]}]\nperformance_metrics:", "1: inference_time is 'False'"),
+        (",".join(f"c{at}" for at in range(8000)) + ",ms\n", "1 rows of 8,001 columns, more than 100,000 of 1,000"),
+        ("ms\n" + "1\n" * 100_001, "the table: 100,002 rows of 1 columns"),
+        (f"[{'1,' * 100_001}1]", "the document: 100,002 rows, more than 100,000"),
     ],
 )  # fmt: skip
 def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from qdq_passes.decoder.look.record import MaskInput
 from qdq_passes.errors import ModelError, QdqError
-from qdq_passes.numerics.documents import json_of, toml_of, typed
+from qdq_passes.numerics.documents import json_of, literal_of, sha256_in, toml_of, typed
 
 from qdqtool.presets.loading import load_preset
 from qdqtool.targets.loading import load_target
@@ -34,6 +34,20 @@ EVIL = "a\x1b[2J\u202e\x9b\r\nno findings"
 def test_no_document(read: Callable[[Any], Any], text: str | bytes, says: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
         read(text)
+
+
+@pytest.mark.parametrize("text", ["-" * 60_000 + "1", "(" * 5000, "f()", "a", "[1", "1" * 100_000, "{[]: 1}"])
+def test_no_literal(text: str) -> None:
+    with pytest.raises(ValueError, match=r"literal|malformed"):
+        literal_of(text)
+
+
+def test_hashes() -> None:
+    assert sha256_in("0" * 64, "a") == "0" * 64
+    assert sha256_in(None, "a") == sha256_in("", "a") == ""
+    for value in (1, "0" * 63, "g" * 64, "0" * 5000, ["0" * 64]):
+        with pytest.raises(ValueError, match=r"^a is .*, expected 64 hex digits$"):
+            sha256_in(value, "a")
 
 
 def test_documents() -> None:

@@ -167,6 +167,13 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 def test_random_feeds() -> None:
     inputs = [spec(), spec((2,), np.int64, "i"), spec(("a", 2), np.uint8, "u"), spec((1,), np.bool_, "b"),
               spec((2,), ml_dtypes.bfloat16, "h")]  # fmt: skip
+    assert (
+        "the data hold 1,000,000 samples: take the first with --samples N"
+        in open_feeds("random:1000000", inputs).warnings
+    )
+    assert not any("--samples" in text for text in open_feeds("random:1000000", inputs, samples=3).warnings)
+    with pytest.raises(UsageError, match="no such file or folder"):
+        open_feeds(f"random:{'9' * 5000}", inputs)
     feeds = open_feeds("random:3:7", inputs)
     first, again, other = list(feeds), list(feeds), list(open_feeds("random:3", inputs, seed=8))
     assert len(first) == feeds.count == 3

@@ -93,10 +93,6 @@ def test_what_does_not_lie_in_rows_is_read_at_once(tmp_path: Path) -> None:
         found = arrays_in(as_npz(tmp_path, np.asarray(odd)))["x"]
         assert np.array_equal(np.asarray(found), odd)
     assert isinstance(arrays_in(as_npz(tmp_path, np.asfortranarray(array)))["x"], np.ndarray)
-    records = np.zeros(4, [("Ω", "f4")])  # the third version of the format
-    with pytest.warns(UserWarning, match="format 3.0"):
-        path = as_npy(tmp_path, records)
-    assert isinstance(arrays_in(path)["data"], np.ndarray)
 
 
 def test_memory_does_not_grow_with_the_number_of_samples(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from qdq_passes.errors import UsageError
 from qdq_passes.pipeline.option_types import plain_value
 from qdq_passes.pipeline.pipeline import parse_pipeline
 
-from qdqtool.io.files.edit_script import append_script, read_script
+from qdqtool.io.files.edit_script import _TABLE, append_script, read_script
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli
 from tests.cases.quantized_files import quantized_file
 from tests.golden_messages.refusal import told
@@ -156,10 +157,10 @@ def test_options_of_every_kind_come_back(tmp_path: Path) -> None:
         "annotate-encodings{encodings=@ranges bias=none symmetric=false},fold-constants{what=all}"
     )
     pipeline = parse_pipeline(text)
-    append_script(str(tmp_path / "s.toml"), pipeline.passes, source_sha256="a", result_sha256="b", inputs={})
+    append_script(str(tmp_path / "s.toml"), pipeline.passes, source_sha256="a" * 64, result_sha256="b" * 64, inputs={})
     script = read_script(tmp_path / "s.toml")
     assert script.passes == pipeline.passes
-    assert (script.source_sha256, script.result_sha256) == ("a", "b")
+    assert (script.source_sha256, script.result_sha256) == ("a" * 64, "b" * 64)
     assert plain_value((1, 2.5, "x", True), "y") == [1, 2.5, "x", True]
 
 
@@ -176,3 +177,14 @@ def test_inputs_that_cannot_be_read(text: str, tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(text)
     model = SAMPLES / "if_branch.onnx"
     told(cli("opt", model, "-p", f"@{tmp_path / 's.toml'}", "-o", tmp_path / "o.onnx", code=2).error)
+
+
+def test_empty_lines_are_not_looked_through_again_and_again(tmp_path: Path) -> None:
+    found = _TABLE.search("\n" * 9 + " [[pass]]")
+    assert found is not None
+    assert found.start() == 9  # from the first line each, it would take quadratic time
+    script = tmp_path / "a.toml"
+    for text in (f'source_sha256 = "{"f" * 5000}"\n', 'result_sha256 = "x"\n', '[inputs.r]\nfile = "a"\nsha256 = 3\n'):
+        script.write_text(text + '[[pass]]\nname = "sort"\n')
+        with pytest.raises(UsageError, match="expected 64 hex digits"):
+            read_script(script)

@@ -25,6 +25,8 @@ from tests.golden_messages.refusal import refusal
 Array = npt.NDArray[Any]
 
 #: name → (shape of x, shape of w, operator and attributes; x and w in their order).
+#: Said of statistics without layers.
+GOOD = {"kind": "statistics", "version": 1, "samples": 1, "model_sha256": "", "data_sha256": "", "layers": {}}
 LAYERS = {
     "conv": ([2, 4, 6, 7], [6, 4, 3, 2], "Conv(x, w)"),
     "conv grouped": ([1, 4, 6, 7], [6, 2, 3, 3], "Conv<group: int = 2, pads: ints = [1,0,2,1]>(x, w)"),
@@ -240,11 +242,25 @@ def test_bad_statistics(tmp_path: Path) -> None:
         {"kind": "ranges"},
         {"kind": "statistics", "version": 9},
         {"kind": "statistics", "version": 1},
+        ["kind"],
+        {"kind": "statistics", "version": "x"},
+        {**GOOD, "layers": []},
+        {**GOOD, "layers": {"a": {"size": 3}}},
+        {**GOOD, "samples": "3"},
+        {**GOOD, "data_sha256": "x"},
     ):
         with writing_arrays(tmp_path / "about.npz") as writer:
-            writer.about(payload)
+            writer.about(payload)  # type: ignore[arg-type]
         with refusal(ModelError):
             Statistics.read(tmp_path / "about.npz")
+
+
+def test_arrays_that_are_no_statistics(tmp_path: Path) -> None:
+    for array in (np.array(["a"]), np.array([np.nan])):
+        with writing_arrays(tmp_path / "about.npz") as writer:
+            writer.about({**GOOD, "layers": {"a": {"count": 1, "mean": writer.add(array)}}})
+        with pytest.raises(ModelError, match="holds no finite numbers"):
+            Statistics.read(tmp_path / "about.npz").layers["a"]
 
 
 def test_what_is_no_weighted_layer() -> None:

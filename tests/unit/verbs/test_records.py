@@ -13,6 +13,7 @@ import jsonschema
 import numpy as np
 import onnx_ir as ir
 import pytest
+from qdq_passes.numerics.histogram import Histogram
 
 from qdqtool import api
 from qdqtool.calibrate.ranges import Ranges
@@ -21,6 +22,7 @@ from qdqtool.io.models.load import load
 from qdqtool.page.report_data import PageModel
 from qdqtool.page.report_page import report_page
 from qdqtool.record.record import CAUSES, NOTHING, NodeRecord, Record, TensorRecord, merged
+from qdqtool.verbs.work.records import _histogram
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
 
 SCHEMA = json.loads(files("qdqtool.record").joinpath("schema.json").read_text("utf-8"))
@@ -221,3 +223,12 @@ def test_prices_stay_with_their_noise() -> None:
     )
     assert again.causes == {"operator": 1.0}
     assert set(CAUSES) >= set(again.causes)
+
+
+@pytest.mark.parametrize("value", [0.0, 3.4e38, -3.4e38])
+def test_a_histogram_of_one_value(value: float) -> None:
+    """Edges beside a large number are no other numbers unless they stand far from it."""
+    seen = Histogram()
+    seen.count(np.full(5, value, np.float32))
+    made = _histogram(seen)
+    assert (sum(made.counts), made.low, made.high) == (5, np.float32(value), np.float32(value))
