@@ -14,8 +14,9 @@ import onnx_ir as ir
 
 def _data(tensor: ir.TensorProtocol) -> bytes | memoryview:
     """The bytes of ``tensor`` as a file holds them; of an array in memory without a copy."""
-    if isinstance(tensor, ir.StringTensor):
-        return b"\0".join(tensor.string_data())
+    if tensor.dtype == ir.DataType.STRING:
+        texts = tensor.string_data() if isinstance(tensor, ir.StringTensor) else tensor.numpy().ravel()
+        return b"\0".join(text.encode() if isinstance(text, str) else bytes(text) for text in texts)
     if type(tensor) is ir.Tensor and tensor.dtype.bitwidth >= 8 and sys.byteorder == "little":
         return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data
     return tensor.tobytes()

@@ -68,6 +68,9 @@ def work_of(unit: Unit, float_bits: int = 32) -> Work | str:
         names = [o.value.name for o in (*flowing, *stored) if o.value is not None and static_shape(o.value) is None]
         names += [r.value.name for r in unit.results if static_shape(r.value) is None]
         return f"the shape of {names[0]} is not static"
+    ends: list[Operand | Result] = [*flowing, *stored, *unit.results]
+    if texts := [end.value.name for end in ends if end.value is not None and _dtype(end) in UNSIZED]:
+        return f"{texts[0]} holds no numbers"
     written = sum(count(r.value) for r in unit.results)
     core = _effort(unit.core, written)
     return Work(
@@ -97,6 +100,10 @@ def _element_ops(unit: Unit, written: int) -> int:
     if core is not None and unit.core.op_type in core.renaming:
         return 0
     return written + sum(_effort(node, written).element_ops for node in unit.nodes)
+
+
+#: Types without a size of their own.
+UNSIZED = (ir.DataType.STRING, ir.DataType.UNDEFINED)
 
 
 def _key(end: Operand | Result) -> ir.Value:

@@ -11,6 +11,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import IR_OF_PLAIN_INITIALIZERS, move_annotations
 from qdq_passes.graph.uses import constant_array, is_standard, label
+from qdq_passes.numerics.missing import tensor_of
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,7 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
     if given is not None:
         return given.as_tensor()
     array = constant_array(value)
-    if array is None:
-        return None
-    return ir.StringTensor(array) if array.dtype.kind == "O" else ir.tensor(array)
+    return None if array is None else tensor_of(array)
 
 
 def _lift(graph: ir.Graph, node: ir.Node, tensor: ir.TensorProtocol) -> None:

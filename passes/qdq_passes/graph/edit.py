@@ -27,6 +27,7 @@ from qdq_passes.graph.uses import (
     readers,
     with_bodies,
 )
+from qdq_passes.numerics.missing import tensor_of
 
 #: First IR version in which an initializer need not be an input as well.
 IR_OF_PLAIN_INITIALIZERS = 4
@@ -140,7 +141,7 @@ def new_constant(
     ``stands_for`` are the nodes whose scope a Constant inherits.
     """
     name = namer.fresh(wanted)
-    tensor = ir.Tensor(np.asarray(data), name=name) if isinstance(data, np.ndarray | np.generic) else data
+    tensor = tensor_of(data, name) if isinstance(data, np.ndarray | np.generic) else data
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
     if namer.takes_no_initializers(graph):
         node = ir.Node(
@@ -170,7 +171,7 @@ def own_initializer(node: ir.Node, index: int, namer: Namer) -> ir.Value:
 
 def set_constant(value: ir.Value, data: npt.NDArray[Any] | ir.TensorProtocol) -> None:
     """Give an initializer new data. Whoever else reads it sees the change: call `own_initializer` first."""
-    tensor = ir.tensor(np.asarray(data), name=value.name) if isinstance(data, np.ndarray | np.generic) else data
+    tensor = tensor_of(data, value.name) if isinstance(data, np.ndarray | np.generic) else data
     value.const_value = tensor
     value.type = ir.TensorType(tensor.dtype)
     value.shape = ir.Shape(tensor.shape.numpy())

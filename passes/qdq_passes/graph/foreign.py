@@ -128,7 +128,11 @@ def in_memory(tensor: ir.TensorProtocol, name: str | None = None) -> ir.TensorPr
     Raises:
         ModelError: its file is not there.
     """
-    made = ir.tensor(tensor.numpy(), dtype=tensor.dtype, name=name or tensor.name, doc_string=tensor.doc_string)
+    called = {"name": name or tensor.name, "doc_string": tensor.doc_string}
+    if isinstance(tensor, ir.StringTensor):  # numpy would cut zeros off its texts
+        texts = list(tensor.string_data())
+        return ir.StringTensor(texts, shape=ir.Shape(tensor.shape), metadata_props=tensor.metadata_props, **called)
+    made = ir.tensor(tensor.numpy(), dtype=tensor.dtype, **called)
     made.metadata_props.update(tensor.metadata_props)
     return made
 

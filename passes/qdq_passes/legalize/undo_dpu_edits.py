@@ -133,7 +133,7 @@ def _leaky_relu(node: ir.Node) -> Iterator[Change]:
         yield Change("edit", label(node), f"slope {alpha:g} → {float(before):.7g}")
         return
     steps = alpha / LEAKY_RELU_STEP
-    if steps != round(steps) or not 0 < steps < 256:
+    if not 0 < steps < 256 or steps != round(steps):  # an infinity cannot be rounded
         return
     known = LEAKY_RELU_KNOWN.get(round(steps))
     if known is None:

@@ -52,7 +52,7 @@ def mean_factor(count: int) -> float:
 
 def rounded_slope(alpha: float) -> float:
     """The multiple of 1/256 that the DPU has for a slope of LeakyRelu; halves go to the even one, as Python rounds."""
-    return round(alpha / LEAKY_RELU_STEP) * LEAKY_RELU_STEP
+    return round(alpha / LEAKY_RELU_STEP) * LEAKY_RELU_STEP if math.isfinite(alpha) else alpha
 
 
 def leaky_relu(x: npt.NDArray[np.float64], alpha: float) -> npt.NDArray[np.float64]:

@@ -53,3 +53,13 @@ def is_missing(tensor: ir.TensorProtocol | None) -> bool:
 def data_of(tensor: ir.TensorProtocol) -> npt.NDArray[Any] | None:
     """The array of ``tensor``; None where its data are not there."""
     return None if is_missing(tensor) else np.asarray(tensor.numpy())
+
+
+def tensor_of(array: npt.NDArray[Any] | np.generic, name: str | None = None) -> ir.TensorProtocol:
+    """``array`` as a tensor that can be written: of texts a `onnx_ir.StringTensor`, which holds bytes."""
+    array = np.asarray(array)
+    if array.dtype.kind not in "OSU":
+        return ir.tensor(array, name=name)
+    texts = np.empty(array.shape, object)
+    texts.reshape(-1)[:] = [text.encode() if isinstance(text, str) else text for text in array.ravel().tolist()]
+    return ir.StringTensor(texts, shape=ir.Shape(array.shape), name=name)

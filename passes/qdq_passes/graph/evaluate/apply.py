@@ -12,6 +12,7 @@ from qdq_passes.graph.edit import Namer, drop_unread, graph_of, hand_over, inher
 from qdq_passes.graph.evaluate.walk import StaticWalk
 from qdq_passes.graph.uses import GraphLike, bodies_of, constant_array, is_standard, label
 from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.missing import tensor_of
 
 
 def fold_walked(model: ir.Model, walked: StaticWalk, graph: GraphLike | None = None) -> Iterator[Change]:
@@ -29,7 +30,7 @@ def fold_walked(model: ir.Model, walked: StaticWalk, graph: GraphLike | None = N
         if as_nodes or value.is_graph_output():
             yield _put_constant_node(value, array, namer)
             continue
-        tensor = ir.tensor(array, name=value.name)
+        tensor = tensor_of(array, value.name)
         new = ir.Value(
             name=value.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor
         )
@@ -51,10 +52,11 @@ def _put_constant_node(value: ir.Value, array: Array, namer: Namer) -> Change:
     """Let a Constant make what ``value`` is, under its name, which may be that of an output of its graph."""
     old = value.producer()
     assert old is not None
+    tensor = tensor_of(array)
     constant = ir.Node(
-        "", "Constant", [], [ir.AttrTensor("value", ir.tensor(array))], name=namer.fresh(f"{label(old)}_folded"),
+        "", "Constant", [], [ir.AttrTensor("value", tensor)], name=namer.fresh(f"{label(old)}_folded"),
         outputs=[ir.Value(
-            name=namer.fresh(f"{value.name}_folded"), type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+            name=namer.fresh(f"{value.name}_folded"), type=ir.TensorType(tensor.dtype),
             shape=ir.Shape(array.shape),
         )],
     )  # fmt: skip
