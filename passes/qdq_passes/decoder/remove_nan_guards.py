@@ -23,7 +23,7 @@ from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, bypass, drop_unread, remove
 from qdq_passes.graph.operators.kinds import MOVERS, kind_of
-from qdq_passes.graph.sizes import rank_of
+from qdq_passes.graph.sizes import rank_of, rank_or
 from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, dtype_of, integer_of, is_standard, main_nodes
 
 
@@ -116,6 +116,8 @@ def nan_guard(node: ir.Node) -> Guard | None:
     while softmax is not None and kind_of(softmax) in ("Cast", "Identity", "Dropout") and softmax.inputs[0] is not None:
         softmax = softmax.inputs[0].producer()
     if array is None or array.any() or softmax is None or not is_standard(softmax, "Softmax"):
+        return None
+    if array.size != 1 or array.ndim > rank_or(source, 1):  # it lends the result its dimensions
         return None
     return Guard(node, source, softmax)
 

@@ -27,7 +27,8 @@ class PowToMul(Pass):
     Graph: ``x, 2 → Pow`` → ``x, x → Mul``; ``x, 3 → Pow`` → ``x, x → Mul; ·, x → Mul``.
     Requires: nothing.
     Keeps: inputs, outputs and all names; numerics bit-exact against onnxruntime, whose Pow multiplies for these exponents.
-    Skips: other exponents; exponents that are computed, or several; a base that is no float.
+    Skips: other exponents; exponents that are computed, or several; a base that is no float, or that
+    may have fewer dimensions than the exponent.
 
     Args:
         select: the operators.
@@ -48,6 +49,9 @@ class PowToMul(Pass):
                 continue
             if base is None or inferred.dtype(base) not in FLOAT_TYPES:
                 yield skip(node, "the base is no float")
+                continue
+            if array.ndim > (inferred.rank(base) or 0):
+                yield skip(node, f"the exponent gives the result its {array.ndim} dimensions")
                 continue
             made: list[ir.Node] = []
             product = base
