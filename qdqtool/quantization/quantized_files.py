@@ -26,7 +26,13 @@ def refusal_without_pairs(model: ir.Model, file: str | os.PathLike[str]) -> tupl
             f"has no QDQ pairs but {_counted(count, 'operator')} on integers",
             f"make pairs of them first: `qdqtool qdq convert {shlex.quote(os.fspath(file))} --qoperators -o {PAIRS}`",
         )
-    return "has no QDQ pairs", f"quantize it: `qdqtool quantize {shlex.quote(os.fspath(file))} --data DATA -o {PAIRS}`"
+    return "has no QDQ pairs", f"quantize it: {way_to_pairs(file)}"
+
+
+def way_to_pairs(file: str | os.PathLike[str], target: str | None = None) -> str:
+    """Return the command, in backticks, that quantizes the float model ``file``."""
+    options = () if target is None else ("--target", target)
+    return f"`{shlex.join(['qdqtool', 'quantize', os.fspath(file), *options, '--data', 'DATA', '-o', PAIRS])}`"
 
 
 def existing_quantization(model: ir.Model) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -186,14 +185,13 @@ def _placement(path: str, graph: ir.Model, chip: Target, advisor: Advisor | None
     off with it, a note for the others; one warning for a float model, of which integer engines take nothing."""
     from qdqtool.npu.analyzing import placed_on
     from qdqtool.npu.compiled import needs_library
-    from qdqtool.quantization.quantized_files import PAIRS
+    from qdqtool.quantization.quantized_files import way_to_pairs
     from qdqtool.verbs.advice.commands import untried
 
     if needs_library(graph):
         return []
     if chip.has_integers and not has_grids(graph):
-        quantize = shlex.join(["qdqtool", "quantize", path, "--target", chip.name, "--data", "DATA", "-o", PAIRS])
-        hint = f"quantize it: `{quantize}`"
+        hint = f"quantize it: {way_to_pairs(path, chip.name)}"
         return [
             _finding("warning", PLACEMENT, PLACE, f"has no Q and DQ nodes, and {chip.name} computes on integers", hint)
         ]

@@ -90,7 +90,7 @@ def _render(found: Analysis, out: Out, model: str, output: str | None) -> None:
         if refusal.pulled:
             say(f"{_POLICIES[found.policy]}: {refusal.who}")
     if not any(node.kind == "pair" for node in found.nodes) and (found.has_integers or not found.compute_nodes):
-        say(_without_pairs(found))
+        say(_without_pairs(found, model))
     _partitions(found, everything=out.verbose)
     if out.verbose:
         _nodes(found)
@@ -110,10 +110,12 @@ def _share_of_macs(found: Analysis) -> str:
     return f"; {found.macs_text}" if found.macs_text else ""
 
 
-def _without_pairs(found: Analysis) -> str:
+def _without_pairs(found: Analysis, model: str) -> str:
+    from qdqtool.quantization.quantized_files import way_to_pairs
+
     if not found.compute_nodes:
         return "the model has no operators that compute or move data"
-    return f"the model has no Q and DQ nodes: quantize it first, `qdqtool quantize --target {found.target}`"
+    return f"the model has no Q and DQ nodes: quantize it first, {way_to_pairs(model, found.target)}"
 
 
 def _partitions(found: Analysis, *, everything: bool) -> None:

@@ -34,7 +34,7 @@ from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.npu.analyzing import placed_on
 from qdqtool.npu.shares import AROUND, Placed
-from qdqtool.quantization.quantized_files import existing_quantization, integer_operators
+from qdqtool.quantization.quantized_files import existing_quantization, integer_operators, way_to_pairs
 from qdqtool.runtime.session import open_session
 from qdqtool.targets.target import Target
 from qdqtool.verbs.pairs import Step
@@ -52,7 +52,7 @@ def exact_steps(model: ir.Model, target: Target, warn: Warn | None = None) -> li
     """
     where = model.graph.name
     if not existing_quantization(model):
-        hint = f"quantize it: `qdqtool quantize --target {target.name}`"
+        hint = f"quantize it: {way_to_pairs('MODEL', target.name)}"
         raise UnsupportedError("is not quantized", where=where, hint=hint)
     outputs = _Outputs(model)
     taken: list[Step] = []
