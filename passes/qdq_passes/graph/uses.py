@@ -141,7 +141,7 @@ def is_constant(value: ir.Value | None) -> bool:
     return producer is not None and producer.op_type == "Constant" and producer.domain in ("", "ai.onnx")
 
 
-def dtype_of(value: ir.Value, known: Mapping[ir.Value, ir.DataType] = {}) -> ir.DataType | None:
+def dtype_of(value: ir.Value, known: Mapping[ir.Value, ir.DataType | None] = {}) -> ir.DataType | None:
     """Element type of ``value``: ``known``, its own, its tensor's, its Cast's, or what `SAME_TYPE` operators keep; else None."""
     seen: set[ir.Value] = set()
     current: ir.Value | None = value

@@ -79,7 +79,9 @@ def element_types(model: ir.Model, values: Iterable[ir.Value]) -> dict[ir.Value,
 
     What the graph does not declare is inferred on a copy; a graph that onnx cannot infer leaves it unknown.
     """
-    types = {value: dtype_of(value) for value in values}
+    types: dict[ir.Value, ir.DataType | None] = {}
+    for value in values:  # in the order of the graph each is a step from one that is known
+        types[value] = dtype_of(value, types)
     unknown = {value for value, dtype in types.items() if dtype is None}
     if not unknown:
         return types

@@ -2,7 +2,8 @@
 constants in half precision.
 
 float16 ends at 65504, bfloat16 at 3.39e38, below float32's 3.40e38. Attention masks lie beyond: added to scores or chosen by a
-Where, −3.4e38 means the same as the lowest number there is. A bound of Clip, Min or Max that cannot be reached bounds nothing."""
+Where, −3.4e38 means the same as the lowest number there is. A bound of Clip, Min or Max that cannot be reached bounds nothing.
+Below 6e-8 float16 has but 0: an epsilon becomes the smallest number; what multiplies by such a constant stays float."""
 
 from __future__ import annotations
 
@@ -31,6 +32,8 @@ from qdq_passes.graph.uses import constant_array, dtype_of, is_constant, is_stan
 #: Operators of masks, and of bounds: beyond the range of the type they mean its end.
 _MASKING = ("Add", "Sub", "Where", "Pad")
 _BOUNDING = ("Clip", "Max", "Min")
+#: Operators that a constant too small for the type keeps from 0, as an epsilon does.
+_SUMMING = ("Add", "Sub")
 #: From here on a factor is that of a mask, (1 − m)·−1e9, not one of arithmetic.
 _MASK_FACTOR = -1e4
 
@@ -47,11 +50,19 @@ def in_half(array: npt.NDArray[Any], dtype: ir.DataType, node: ir.Node) -> tuple
     lowest, highest = float(limits.min), float(limits.max)
     with np.errstate(over="ignore"):
         cast = array.astype(dtype.numpy())
+    name = dtype.name.lower()
+    gone = (array != 0) & (cast == 0)
+    if gone.any() and (not cast.any() or is_standard(node, "Div")):
+        smallest, tiny = float(limits.smallest_subnormal), float(array[gone].ravel()[0])
+        if not is_standard(node, *_SUMMING, *_BOUNDING):
+            return f"holds {tiny:.6g}, which rounds to 0; {smallest:.6g} is the smallest {name}"
+        kept = np.where(gone, np.copysign(smallest, array), array).astype(dtype.numpy())
+        return kept, f"{tiny:.6g} becomes {np.copysign(smallest, tiny):.6g}, the smallest {name}"
     lost = np.isfinite(array) & ~np.isfinite(cast.astype(np.float32))
     if not lost.any():
         return cast, ""
     beyond = array[lost]
-    name, extreme = dtype.name.lower(), float(beyond[np.argmax(np.abs(beyond.astype(np.float64)))])
+    extreme = float(beyond[np.argmax(np.abs(beyond.astype(np.float64)))])
     is_mask = is_standard(node, *_MASKING) and (beyond < 0).all()
     is_mask = is_mask or (is_standard(node, "Mul") and (beyond < _MASK_FACTOR).all())
     if not (is_mask or is_standard(node, *_BOUNDING)):
