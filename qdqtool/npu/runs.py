@@ -166,7 +166,8 @@ class Runs:
                 output.add({key: values[name] for key, values in found.items()})
             if keep:
                 for name in self._outputs:
-                    self._kept.setdefault(name, []).append(np.array(found["npu"][name]))
+                    if isinstance(found["npu"][name], np.ndarray):
+                        self._kept.setdefault(name, []).append(np.array(found["npu"][name]))
             self._count += 1
             if progress is not None:
                 progress("simulating", self._count, feeds.count)
@@ -254,6 +255,7 @@ class Figures:
             ModelError: the NPU's differs in shape from what it is to equal. Other runs round otherwise, and where the values say
                 how many there are, as of boxes that a detector keeps, they are not compared from there on.
         """
+        runs = {name: array for name, array in runs.items() if isinstance(array, np.ndarray)}  # no sequences
         for tested, reference in PAIRS:
             key = f"{tested}/{reference}"
             if key in self._varying:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
@@ -71,7 +72,7 @@ class Numbers(Sequence[float]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Numbers | tuple) or len(other) != self._count:
             return NotImplemented if not isinstance(other, Numbers | tuple) else False
-        return self is other or bool(np.array_equal(self.array, np.asarray(other)))
+        return self is other or bool(np.array_equal(self.array, np.asarray(other), equal_nan=True))
 
     def __hash__(self) -> int:
         return hash(tuple(self))
@@ -87,4 +88,5 @@ def compact(numbers: Sequence[float]) -> Sequence[float]:
     """``numbers`` as an encoding holds them: few as a tuple, unless something is still to compute them, many in an array."""
     if isinstance(numbers, Numbers) and (len(numbers) >= MANY or not isinstance(numbers.source, int | None)):
         return numbers
-    return Numbers.of(np.array(numbers)) if len(numbers) >= MANY else tuple(numbers)
+    # one NaN for all, so that tuples of it are equal
+    return Numbers.of(np.array(numbers)) if len(numbers) >= MANY else tuple(math.nan if n != n else n for n in numbers)

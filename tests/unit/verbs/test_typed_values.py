@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.missing import tensor_of
 
 from tests.cases.cli_helpers import cli, write
@@ -40,6 +41,31 @@ def test_texts_stay_beside_what_is_quantized(name: str, command: str, tmp_path: 
 def test_texts_run_on_the_cpu(name: str, tmp_path: Path) -> None:
     done = cli("simulate", write(tmp_path / "m.onnx", MODELS[name]), "--target", "generic_int8", "--data", "random:1")
     assert "nothing runs on the NPU" in done.out
+
+
+def test_a_sequence_is_compared_and_written_nowhere(tmp_path: Path) -> None:
+    text = (
+        HEAD
+        + "g (float[1,4] x) => (float[1,4] y, seq(float[1,2]) s) { [p] s = SplitToSequence <axis = 1>(x) [r] y = Relu(x) }"
+    )
+    model, out = write(tmp_path / "m.onnx", text), tmp_path / "o.npz"
+    cli("simulate", model, "--target", "generic_int8", "--data", "random:1", "-o", out)
+    assert np.load(out).files == ["y"]
+
+
+@pytest.mark.parametrize("count", [1, 5000])
+def test_encodings_with_the_same_nan_are_equal(count: int) -> None:
+    one, same, other = (
+        Encoding(
+            dtype=ir.DataType.FLOAT8E5M2,
+            scale=(0.5,) * count,
+            zero_point=(float(zero),) * count,
+            shape=(count,),
+            axis=0,
+        )
+        for zero in ("nan", "nan", "0")
+    )
+    assert one == same != other
 
 
 def test_an_infinite_slope_is_none_of_the_dpu(tmp_path: Path) -> None:
