@@ -14,8 +14,9 @@ from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.core.dimensions import substitute_dim
 from qdq_passes.core.names import split_assignment
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.shapes.fitting import misfit
 from qdq_passes.graph.shapes.inference import infer_shapes
-from qdq_passes.graph.uses import all_values
+from qdq_passes.graph.uses import all_values, label
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class FixShapes(Pass):
     is bound wherever its name occurs. Shapes of intermediate values are then inferred anew.
     Requires: the dimension or input exists; a static dimension is only confirmed, never changed.
     Keeps: names; the function for inputs of those shapes, bit-exact.
-    Skips: nothing.
+    Skips: nothing. Sizes that the graph cannot take, as another is baked into it, are refused by the node.
 
     Args:
         dims: ``name=size``.
@@ -38,7 +39,8 @@ class FixShapes(Pass):
     shapes: tuple[str, ...] = ()
 
     def run(self, model: ir.Model) -> Iterator[Change]:
-        """Bind, then infer."""
+        """Bind, infer, then look whether the graph takes the sizes."""
+        fits = bool(self.dims or self.shapes) and misfit(model) is None
         sizes: dict[str, int] = {}
         for text in self.dims:
             name, size = split_assignment(text)
@@ -67,6 +69,12 @@ class FixShapes(Pass):
                 value.shape = after
                 yield Change("edit", value.name or "", f"{before} → {after}")
         yield from changes_of(model, infer_shapes, "inferred")
+        if fits and (found := misfit(model)) is not None:
+            raise UsageError(
+                f"the graph does not take these sizes: {label(found[0])} ({found[0].op_type}) {found[1]}",
+                where=label(found[0]),
+                hint="another size is baked into it: bind the one it was exported for, or export the model again",
+            )
 
 
 def _bind_input(model: ir.Model, text: str, sizes: dict[str, int]) -> Iterator[Change]:
