@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.foreign import Slot, put, slots
+from qdq_passes.numerics.missing import MissingTensor
 
 from qdqtool.io.models import save
 
@@ -86,7 +87,7 @@ def _placeholders(model: ir.Model, weights: dict[str, ir.TensorProtocol]) -> dic
     files = [slot.tensor for slot in slots(model)]
     folder = next((t.base_dir for t in files if isinstance(t, ir.ExternalTensor)), _NOWHERE)
     return {
-        Slot(model.graph.initializers[name]): ir.ExternalTensor(
+        Slot(model.graph.initializers[name]): MissingTensor(
             "in-memory",
             0,
             tensor.nbytes,
