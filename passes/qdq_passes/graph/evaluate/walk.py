@@ -120,8 +120,7 @@ def walk(
     Nodes of bodies are not looked into. Q/DQ nodes, random numbers and, unless ``scope`` says so, arithmetic of floats that may
     round are never computed.
     """
-    chosen = model.graph if graph is None else graph
-    walker = _Walker(model, chosen, scope)
+    walker = _Walker(model, chosen := model.graph if graph is None else graph, scope)
     for value in chosen.inputs:
         dims = shapes.get(value, list(value.shape) if value.shape is not None else None)
         if value.dtype is not None:
