@@ -13,8 +13,9 @@ from tests.architecture.walks import VERBS, Flow, walk
 #: who runs what; since 2026-11-26 to hold what the file declares against its graph, and to look for loops without an end; since
 #: 2026-11-28 to calibrate in onnxruntime's blocks, to say of poor outputs what costs them most, as `explain` does, and what tensors lose
 #: by moved scales, to hold samples out and to say that a model is quantized already; both to carry out what is suggested on a copy, and
-#: to judge it; to analyze also to try passes on a copy before it is said that there is none; since 2026-11-29 to reach other libraries with its data.
-LIMITS = {"quantize": 93, "analyze": 30, "split": 21}
+#: to judge it; to analyze also to try passes on a copy before it is said that there is none; since 2026-11-29 to
+#: reach other libraries with its data, and to quantize again where layers behind a Concat of unlike ranges stay float.
+LIMITS = {"quantize": 94, "analyze": 30, "split": 21}
 
 
 @pytest.mark.parametrize("verb", LIMITS)

@@ -51,6 +51,15 @@ def write_json(
     write_whole(path, (canonical_json(document, indent=1) + "\n").encode(), overwrite=overwrite)
 
 
+def replaced_in(payload: Any, old: str, new: str) -> Any:
+    """Return ``payload`` with ``new`` for ``old`` in its texts, keys aside."""
+    if isinstance(payload, Mapping):
+        return {key: replaced_in(value, old, new) for key, value in payload.items()}
+    if isinstance(payload, list | tuple):
+        return [replaced_in(value, old, new) for value in payload]
+    return payload.replace(old, new) if isinstance(payload, str) else payload
+
+
 def without_seconds(payload: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """``payload`` without the times that a machine took, and these alone, under the same keys.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -210,7 +211,8 @@ def _filled(job: Job) -> Deployment:
     with job.step("analyzing"):
         analyze = Analyze(job.file(deployment.MODEL), target=job.target)
         untried: Analysis = replace(analyze, model=done.model, trials=False, warn=asked.warn).run()
-        analysis = advised(untried, job.chip, os.path.join(asked.output, deployment.MODEL), is_fresh=True)
+        path = os.path.join(asked.output, deployment.MODEL)
+        analysis = advised(untried, job.chip, path, is_fresh=True)
         checked = checked.with_hints(analysis)
     with job.step("comparing") as tick:
         feeds = _judged_on(job, floats)
@@ -249,7 +251,7 @@ def _filled(job: Job) -> Deployment:
         commands=tuple(_commands(job, _named(verbs, done, asked))), cleaning=cleaning.text, warnings=job.warnings,
         judged_on="held out of --data" if held else "of --eval-data" if asked.eval_data is not None else "calibrated on",
     )  # fmt: skip
-    return deployment.written(found, job.made)
+    return deployment.written(found, job.made, shlex.quote(path))
 
 
 def _cleaned(job: Job, tick: StageProgress | None) -> Opt:

@@ -14,7 +14,7 @@ from qdq_passes.graph.annotate import Placement
 from qdq_passes.numerics.agreement import worst_first
 
 from qdqtool.comparison.report import Compared, Comparison
-from qdqtool.io.files.artifacts import without_seconds, write_json
+from qdqtool.io.files.artifacts import replaced_in, without_seconds, write_json
 from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.files.progress import Warned
 from qdqtool.io.files.shown import Shown
@@ -328,8 +328,9 @@ def _beside(data: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key != "record"}
 
 
-def written(found: Deployment, made: str) -> Deployment:
-    """``found`` with the files that are in the folder ``made``, where pipeline, commands and report are written too."""
+def written(found: Deployment, made: str, path: str) -> Deployment:
+    """``found`` with the files that are in the folder ``made``, where pipeline, commands and report are written too; these name
+    the model in the folder, which may be moved, in place of its ``path`` for a shell."""
     write_whole(os.path.join(made, PIPELINE), f"{found.quantized.quantization.plan.pipeline}\n".encode())
     write_whole(os.path.join(made, COMMANDS), _script(found).encode())
     if found.device is not None:
@@ -337,10 +338,11 @@ def written(found: Deployment, made: str) -> Deployment:
         write_whole(os.path.join(made, DEVICE), found.device.script(MODEL, is_whole=is_whole).encode())
     sizes = {entry.name: entry.stat().st_size for entry in os.scandir(made)}
     whole = replace(found, files={**sizes, REPORT: None, SECONDS: None, TEXT: None})
-    report, seconds = without_seconds({key: value for key, value in whole.to_json().items() if key != "folder"})
+    told = {key: value for key, value in whole.to_json().items() if key != "folder"}
+    report, seconds = without_seconds(replaced_in(told, path, MODEL))
     write_json(os.path.join(made, SECONDS), kind=KIND_OF_SECONDS, version=VERSION, payload=seconds)
     write_json(os.path.join(made, REPORT), kind=KIND, version=VERSION, payload=report)
-    write_whole(os.path.join(made, TEXT), whole.text.encode())
+    write_whole(os.path.join(made, TEXT), whole.text.replace(path, MODEL).encode())
     return whole
 
 
@@ -366,8 +368,7 @@ def _script(found: Deployment) -> str:
 
 def _bytes_of(files: Mapping[str, int | None], model: str) -> int:
     """Bytes of a model and of the data file beside it."""
-    stem = model.removesuffix("onnx")
-    return sum(size or 0 for name, size in files.items() if name.startswith(stem))
+    return sum(size or 0 for name, size in files.items() if name.startswith(model.removesuffix("onnx")))
 
 
 def _counted(findings: Sequence[Mapping[str, Any]]) -> str:
@@ -391,9 +392,8 @@ def _agreement(found: Simulation) -> str:
 
 
 def _figures_of(found: Compared) -> tuple[object, ...]:
-    agreement = found.agreement
-    sqnr = EXACT if agreement.sqnr_db is None else round(agreement.sqnr_db, 2)
-    return found.text, sqnr, agreement.max_abs, agreement.cosine, agreement.exact
+    seen = found.agreement
+    return found.text, EXACT if seen.sqnr_db is None else round(seen.sqnr_db, 2), seen.max_abs, seen.cosine, seen.exact
 
 
 def _because(placement: Placement) -> str:

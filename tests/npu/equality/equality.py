@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import pytest
+from numpy._core._multiarray_umath import __cpu_features__  # type: ignore[attr-defined]
 from qdq_passes.npu.reference.run import run_reference
 from qdq_passes.numerics.arithmetic import Arithmetic
 
@@ -33,7 +35,11 @@ ARITHMETICS: dict[str, tuple[Arithmetic, bool]] = {
     "wrapping": (Arithmetic(rounding="toward_zero", overflow="wrap"), False),
     "narrow": (Arithmetic(accumulator=16, accumulator_overflow="saturate"), False),
 }
-INSTRUCTION_SETS = ("portable", "avx2", "avx512")
+#: Instruction set of the kernels → the features that a processor needs for it, as numpy calls them.
+FEATURES: dict[str, tuple[str, ...]] = {
+    "portable": (), "avx2": ("AVX2",), "avx512": ("AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "AVX512VNNI"),
+}  # fmt: skip
+INSTRUCTION_SETS = tuple(FEATURES)
 
 
 def generator(seed: int, *names: str) -> np.random.Generator:
@@ -97,6 +103,8 @@ class Units:
         self, arithmetic: str | tuple[Arithmetic, bool], *case: str, seeds: Iterable[int] | None = None, **options: str
     ) -> None:
         """Units of ``case`` on the provider; ``arithmetic`` is one of `ARITHMETICS`, or like those."""
+        if missing := [name for name in FEATURES[options.get("isa", "portable")] if not __cpu_features__.get(name)]:
+            pytest.skip(f"this processor does not have {missing[0]}")
         computing, only_pow2 = ARITHMETICS[arithmetic] if isinstance(arithmetic, str) else arithmetic
         for seed in seeds or some(self.seeds):
             unit = self.make(seed, only_pow2 or seed % 2 == 0, *case)

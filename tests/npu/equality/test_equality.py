@@ -59,7 +59,6 @@ def test_the_custom_operators_compute_the_same(case: str) -> None:
     "case", ["conv", "conv_1d", "conv_transpose", "gemm", "matmul", "elementwise", "function", "pool"]
 )
 def test_every_instruction_set_computes_the_same(case: str, isa: str) -> None:
-    """Where the processor lacks one, the next lower one runs."""
     UNITS.on_provider("half_even", case, isa=isa)
 
 

@@ -295,7 +295,10 @@ def test_the_table_groups_reasons_and_shows_the_rest_with_v(tmp_path: Path) -> N
 def test_a_float_model_is_told_to_be_quantized(tmp_path: Path) -> None:
     file = saved(tmp_path, f"{HEADER}\ng (float[1,4] x) => (float[1,4] y) {{ y = Relu(x) }}")
     result = run("analyze", file, "--target", target_file(tmp_path))
-    assert f"the model has no Q and DQ nodes: quantize it first, `qdqtool quantize {file} --target tester --data DATA" in result.out
+    assert (
+        f"the model has no Q and DQ nodes: quantize it first, `qdqtool quantize {file} --target tester --data DATA"
+        in result.out
+    )
     assert result.code == 0
 
 
