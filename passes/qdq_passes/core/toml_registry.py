@@ -129,9 +129,9 @@ class TomlRegistry:
 
 
 def _entries_of(paths: Iterable[Traversable]) -> Iterable[Entry]:
-    for path in sorted(paths, key=lambda p: p.name):
-        if path.name.endswith(SUFFIX) and not path.name.startswith(("_", ".")):
-            yield Entry(_stem(path.name), str(path), partial(_itself, path))
+    files = [path for path in paths if path.name.endswith(SUFFIX) and not path.name.startswith(("_", "."))]
+    for path in sorted(files, key=lambda p: p.name):
+        yield Entry(_stem(path.name), str(path), partial(_itself, path))
 
 
 def _itself(path: Traversable) -> Traversable:
