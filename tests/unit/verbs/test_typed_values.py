@@ -19,7 +19,7 @@ MODELS = {
         { [r] y = Relu(x) k = Constant <value_strings: strings = ["a", "é"]>() [i] z = Identity(k) }''',
     "one": HEAD + '''g (float[1,4] x) => (float[1,4] y, string z)
         { [r] y = Relu(x) k = Constant <value_string: string = "a">() [i] z = Identity(k) }''',
-    "read": HEAD + "g (string[4] x) => (string[4] y) { [n] y = StringNormalizer(x) }",
+    "read": HEAD + "g (string[4] x) => (string[4] y) { [n] y = StringConcat(x, x) }",
     "infinite": HEAD + "g (float[1,4] x) => (float[1,4] y) { [l] y = LeakyRelu <alpha: float = inf>(x) }",
 }  # fmt: skip
 
